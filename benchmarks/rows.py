@@ -78,6 +78,7 @@ def append_rows(name: str, rows: Sequence[Row]) -> Path:
             present = next(csv.reader(file))
         if present != columns:
             raise ValueError(f"{path} has the columns {present}; the rows have {columns}")
+    path.parent.mkdir(exist_ok=True)
     with path.open("a", newline="", encoding="utf-8") as file:
         writer = csv.DictWriter(file, columns, lineterminator="\n")
         if is_new:
