@@ -70,7 +70,9 @@ _WIDE_TILE_N = 1024
 # Scores to compute plus numbers of keys to read, from which on threads are worth their start: calls
 # of some milliseconds.
 _MIN_SHARED_WORK = 1 << 21
-_MIN_SHARED_TASKS = 16
+# So many tasks at least, however few the rows. More would tear apart heads that lie side by side in
+# memory, and decoding waits for memory.
+_MIN_SHARED_TASKS = 4
 
 
 class RowBlock(NamedTuple):

@@ -24,6 +24,7 @@ from fa_numba.reference.flash_fwd import (
 from fa_numba.reference.flash_fwd_combine import flash_fwd_combine
 from fa_numba.reference.quant import quantize
 from fa_numba.reference.tile_io import load_tile
+from fa_numba.reference.workers import _blas_controller
 from tests.poison import FILLS, poisoned_allocations
 from tests.tolerance import assert_lse, assert_out, truth_and_lowprec
 
@@ -160,12 +161,14 @@ def test_workers_give_what_one_thread_gives(monkeypatch, lengths):
         shared = flash_fwd(*qkv, **flags)
     for got, expected in zip(shared, alone, strict=True):
         np.testing.assert_allclose(got, expected, rtol=1e-13, atol=1e-13)
-    assert threading.get_ident() not in threads
+    if _blas_controller() is not None:
+        assert threading.get_ident() not in threads
     assert lengths[0] == 0 or threads
 
     # A counter is no place for several threads.
     threads.clear()
-    flash_fwd(*qkv, counter=HbmCounter(), **flags)
+    with threadpool_limits(3, user_api="blas"):
+        flash_fwd(*qkv, counter=HbmCounter(), **flags)
     assert threads <= {threading.get_ident()}
 
 

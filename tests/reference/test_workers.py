@@ -1,5 +1,6 @@
 """Workers do every task once, BLAS is held meanwhile and let go afterwards, whatever happens."""
 
+import contextlib
 import sys
 import threading
 
@@ -43,6 +44,43 @@ def test_every_task_is_done_once(num_threads):
     with threadpool_limits(num_threads, user_api="blas"):
         run_workers(work, (n for n in range(200)))
     assert sorted(done) == list(range(200))
+
+
+def test_a_generator_of_tasks_runs_in_the_callers_thread():
+    """Two workers must not wake it at once."""
+    seen = []
+
+    def tasks():
+        for task in range(3):
+            seen.append(threading.get_ident())
+            yield task
+
+    run_workers(list, tasks())
+    assert seen == [threading.get_ident()] * 3
+
+
+def test_each_worker_limits_blas_for_itself(monkeypatch):
+    """With OpenMP a limit holds in the thread that set it, and nowhere else."""
+    limits = threading.local()
+
+    class PerThreadBlas:
+        def info(self):
+            return [{"num_threads": getattr(limits, "value", 2)}]
+
+        @contextlib.contextmanager
+        def limit(self, *, limits: int):
+            before = self.info()[0]["num_threads"]
+            set_limit(limits)
+            yield
+            set_limit(before)
+
+    def set_limit(value):
+        limits.value = value
+
+    blas, seen = PerThreadBlas(), []
+    monkeypatch.setattr(workers_module, "_blas_controller", lambda: blas)
+    run_workers(lambda tasks: seen.extend(blas.info()[0]["num_threads"] for _ in tasks), range(9))
+    assert seen == [1] * 9
 
 
 def test_there_are_as_many_workers_as_blas_had_threads():
