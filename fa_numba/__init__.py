@@ -15,6 +15,7 @@ from fa_numba.api import (
     flash_attn_with_kvcache,
     quantize,
 )
+from fa_numba.device.emulator import emulate
 from fa_numba.kv_cache import PagedKVCache
 from fa_numba.padding import pad_input, unpad_input
 
@@ -23,6 +24,7 @@ __version__ = "0.1.0"
 __all__ = [
     "PagedKVCache",
     "check_errors",
+    "emulate",
     "explain",
     "flash_attn_backward",
     "flash_attn_combine",

@@ -78,8 +78,8 @@ def make_plan(problem: AttentionProblem) -> Plan:
 
     if problem.backend not in ("auto", "reference"):
         raise ValueError(
-            f"backend={problem.backend!r} runs on GPU arrays (or in the emulator, inside "
-            "fa_numba.emulate()), and this version has no GPU kernel family yet; NumPy arrays "
+            f"backend={problem.backend!r} runs on GPU arrays, or on NumPy arrays inside "
+            "fa_numba.emulate(), and this version has no kernel of that family yet; NumPy arrays "
             "run with backend='reference' or 'auto'"
         )
     reason = "NumPy arrays: the tiled loop in NumPy"

@@ -1,4 +1,6 @@
-from fa_numba.indexing import bind
+import pytest
+
+from fa_numba.indexing import bind, block_range
 
 # Stand-ins for functions of the package: a leaf, one that calls it twice, one that calls both.
 
@@ -90,3 +92,65 @@ def test_functions_of_others_and_builtins_are_not_decorated():
     bound = {}
     assert bind.bind(caller, tagged, bound)(1) == 204
     assert bound.keys() == {caller, leaf}
+
+
+def test_with_which_callees_of_others_are_decorated():
+    bound = {}
+    assert bind.bind(caller, tagged, bound, which=lambda function: True)(1) == 204
+    assert bound.keys() == {caller, foreign, leaf}
+
+
+def test_callees_in_a_closure_are_decorated():
+    inner = leaf
+
+    def outer(x):
+        return inner(x) * 2
+
+    bound = {}
+    assert bind.bind(outer, tagged, bound)(1) == 4
+    assert bound[leaf].calls == 1
+    assert outer(1) == 4
+    assert outer.__closure__[0].cell_contents is leaf
+
+
+def test_callees_in_a_module_are_decorated_and_the_module_left_alone():
+    def through_module(x):
+        return block_range.num_m_blocks(x, 300, 1)
+
+    before = dict(vars(block_range))
+    bound = {}
+    assert bind.bind(through_module, tagged, bound)(128) == 3
+    assert bound[block_range.num_m_blocks].calls == 1
+    assert vars(block_range) == before
+
+
+def test_callees_of_nested_functions_are_decorated():
+    def outer(xs):
+        return [leaf(x) for x in xs] + [(lambda y: branch(y))(x) for x in xs]
+
+    bound = {}
+    assert bind.bind(outer, tagged, bound)([1, 2]) == [2, 3, 3, 4]
+    assert bound.keys() == {outer, leaf, branch}
+
+
+def test_what_a_function_refers_to():
+    inner = 7
+
+    def function(x):
+        return leaf(x) + inner + block_range.ceil_div(x, 2) + undefined  # noqa: F821
+
+    found = dict(bind.referenced(function))
+    assert found == {"leaf": leaf, "inner": 7, "block_range.ceil_div": block_range.ceil_div}
+
+
+def ping(x):
+    return pong(x - 1) if x else 0
+
+
+def pong(x):
+    return ping(x)
+
+
+def test_a_circle_of_calls_is_refused():
+    with pytest.raises(ValueError, match="ping calls itself"):
+        bind.bind(ping, tagged, which=lambda function: True)
