@@ -7,6 +7,7 @@ the row names was really run and passed.
 
 import importlib
 import inspect
+import operator
 import re
 import subprocess
 import sys
@@ -32,9 +33,9 @@ def modules(folder):
 
 
 def function(place):
-    """The function that ``module:name`` names."""
+    """The function that ``module:name`` or ``module:Class.method`` names."""
     module, _, name = place.partition(":")
-    return getattr(importlib.import_module(f"fa_numba.{module}"), name)
+    return operator.attrgetter(name)(importlib.import_module(f"fa_numba.{module}"))
 
 
 def parameters(place, leaving_out=()):

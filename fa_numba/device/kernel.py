@@ -48,7 +48,7 @@ class Kernel:
             If a parameter is not annotated with a type of `fa_numba.device.types`.
         """
         found = {}
-        for parameter in inspect.signature(self.function).parameters.values():
+        for parameter in inspect.signature(self.function, eval_str=True).parameters.values():
             if not isinstance(parameter.annotation, DeviceType):
                 raise TypeError(
                     f"parameter {parameter.name} of kernel {self.name} is annotated with "

@@ -206,6 +206,15 @@ def test_parameters_need_types_of_ours():
         compile_kernel(kernel(block=32)(untyped), "sm_80")
 
 
+def test_annotations_may_be_text():
+    """As they are in a file with ``from __future__ import annotations``."""
+
+    def typed(out: "out_ptr", n: "int32"):
+        """Do nothing."""
+
+    assert kernel(block=32)(typed).parameters == {"out": out_ptr, "n": int32}
+
+
 @pytest.mark.parametrize("block", [0, 1025, (32, 33), (1, 1, 1, 1), (-1, 2)])
 def test_a_block_that_no_gpu_has_is_refused(block):
     with pytest.raises(ValueError, match="block is"):

@@ -25,19 +25,6 @@ pytestmark = pytest.mark.gpu
 ROOT = Path(__file__).parents[2]
 
 
-@pytest.fixture(scope="module")
-def cp():
-    """CuPy, where there is a GPU for it."""
-    cupy = pytest.importorskip("cupy", reason="needs CuPy, package cupy-cuda13x or cupy-cuda12x")
-    try:
-        count = cupy.cuda.runtime.getDeviceCount()
-    except cupy.cuda.runtime.CUDARuntimeError as error:
-        pytest.skip(f"needs an NVIDIA GPU: {error}")
-    if count == 0:
-        pytest.skip("needs an NVIDIA GPU")
-    return cupy
-
-
 @pytest.fixture(autouse=True, scope="module")
 def folder(tmp_path_factory):
     with pytest.MonkeyPatch.context() as patch:
