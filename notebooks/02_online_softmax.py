@@ -17,7 +17,7 @@
 #
 # **Goal.** After this notebook you can compute a softmax, and attention, over keys that arrive
 # tile by tile, merge results that were computed apart, and say what each detail of the loop in
-# a FlashAttention kernel is for.
+# a FlashAttention kernel is for, its barriers included.
 #
 # **Prerequisites.** [01 · What attention costs](01_attention_cost.ipynb): why nobody wants to
 # hold the N × N matrix.
@@ -40,16 +40,24 @@
 # %%
 # %matplotlib inline
 import functools
+import importlib.util
+import inspect
 import itertools
 import math
+import tempfile
+import textwrap
+from pathlib import Path
 
 import numpy as np
 
 import fa_numba
 from fa_numba import viz
 from fa_numba.exercises import check
+from fa_numba.fast import row_softmax as row_softmax_module
+from fa_numba.fast.row_softmax import run_row_softmax
 from fa_numba.reference.attention import attention
 from fa_numba.reference.flash_fwd import flash_fwd
+from fa_numba.reference.row_softmax import row_softmax
 
 rng = np.random.default_rng(2)
 
@@ -437,6 +445,91 @@ assert max(errors["tiled, all float32"]) < 1e-3
 # not. That is why tensor cores take 16-bit operands and accumulate in float32, and why the
 # online softmax runs on those accumulators.
 #
+# ## The loop as a kernel
+#
+# So far a tile was a NumPy array, and one Python thread did everything. On a GPU a *block* of
+# threads shares the work. `row_softmax` is the loop above without the matrix products: the
+# softmax and the lse of every row of a matrix, in two passes. A warp of 32 threads takes 16
+# rows, and each row of a tile is spread over the registers of four threads, a *quad*. The path
+# of a tile is
+#
+# > global memory → **shared memory** → registers → update of m and ℓ,
+#
+# where the threads that carry an element into shared memory are not those that compute with it.
+# Here is the whole kernel; the names in it are those of this notebook.
+
+# %%
+source = inspect.getsource(row_softmax_module)
+kernel_start = source.index("        row_start = block_index_x()")
+kernel_stop = source.index("    return row_softmax")
+print(textwrap.dedent(source[kernel_start:kernel_stop]))
+
+# %% [markdown]
+# No GPU is needed to run it. `fa_numba.emulate()` is a machine that calls this function once
+# for every thread, keeps shared memory byte by byte, and watches who touches what. Below, 20
+# rows of 150 scores for a block of two warps; the matrix has a row without any score, and no
+# tile divides it.
+
+# %%
+x = rng.normal(size=(20, 150)).astype(np.float16)
+x[3] = -np.inf
+p, x_lse = np.full_like(x, np.nan), np.full(20, np.nan, np.float32)
+
+with fa_numba.emulate() as machine:
+    run_row_softmax(x, p, x_lse, tile_m=32, target="emulator")
+
+assert machine.hazards == []
+told_p, told_lse = row_softmax(x)
+np.testing.assert_allclose(x_lse, told_lse, rtol=1e-5)
+np.testing.assert_allclose(p.astype(np.float32), told_p.astype(np.float32), atol=1e-4)
+x_lse
+
+# %% [markdown]
+# ### A barrier less
+#
+# `syncthreads()` waits for all threads of the block. The kernel has four of them, each with a
+# comment that says what it makes safe. What if one is missing? A GPU gives no error: it gives
+# right results as long as the threads happen to run in a lucky order, on this card, with this
+# compiler. The emulator does not need luck. It knows for every byte who wrote it and who read it
+# last, and whether a barrier stands between them.
+
+
+# %%
+def without_barrier(number, folder):
+    """Return `run_row_softmax` of a copy of the module that lacks one of its barriers."""
+    parts = source.split("            syncthreads()\n")
+    text = "            syncthreads()\n".join(parts[: number + 1])
+    text += "            pass\n" + "            syncthreads()\n".join(parts[number + 1 :])
+    path = Path(folder) / f"without_barrier_{number}.py"
+    path.write_text(text)
+    spec = importlib.util.spec_from_file_location(path.stem, path)
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module.run_row_softmax
+
+
+with tempfile.TemporaryDirectory() as folder:
+    for number in range(source.count("            syncthreads()\n")):
+        broken = without_barrier(number, folder)
+        x_lse[:] = np.nan
+        with fa_numba.emulate() as machine:
+            broken(x, p, x_lse, tile_m=32, target="emulator")
+        wrong = ~np.isclose(x_lse, told_lse) | ~np.isclose(p, told_p, atol=1e-3).all(axis=1)
+        race = next(hazard for hazard in machine.hazards if hazard.kind == "race")
+        print(f"without barrier {number + 1}: {wrong.sum()} of 20 rows are wrong, and there is a")
+        print(textwrap.fill(str(race), 96), end="\n\n")
+
+# %% [markdown]
+# Each report names the two threads, the byte, and both source lines: the one that came too early
+# and the one that it should have waited for. Look at the numbers, too. Without the second barrier
+# all rows are right: a test that only compares numbers would have passed, here and perhaps on
+# most GPUs.
+#
+# Two questions to the reader. Between `read_fragment` and `write_fragment`, and between
+# `store_tile` and the next `load_tile`, the same bytes change hands without any barrier, and
+# the emulator is content. Why? (The comments in the kernel answer it. Move one of the four
+# barriers to see that the emulator notices.)
+#
 # ## Where to find it in the code
 #
 # | here | there |
@@ -446,6 +539,9 @@ assert max(errors["tiled, all float32"]) < 1e-3
 # | division by ℓ and empty rows | `fa_numba/reference/epilogue.py` |
 # | the merge | `fa_numba/reference/flash_fwd_combine.py`; public: `flash_attn_combine` |
 # | the oracle | `fa_numba/reference/attention.py` |
+# | the kernel | `fa_numba/fast/row_softmax.py`; in NumPy `fa_numba/reference/row_softmax.py` |
+# | the update on registers | `fa_numba/fast/softmax.py` |
+# | the machine without a GPU | `fa_numba/device/emulator/`; public: `fa_numba.emulate` |
 # | the exercises' solutions: `print(solution("02_merge"))` | `fa_numba/exercises/` |
 #
 # ## Summary
@@ -457,6 +553,8 @@ assert max(errors["tiled, all float32"]) < 1e-3
 # - Empty rows are part of the definition, not an accident: 0 and −∞.
 # - Kernels count in base two, may skip small rescales, and keep S, m, ℓ and O in float32
 #   whatever the inputs are.
+# - Threads that exchange tiles through shared memory need a barrier wherever bytes pass from one
+#   to another. Right numbers are no proof of it; the emulator's report is.
 #
 # ## What next
 #
