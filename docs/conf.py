@@ -30,6 +30,7 @@ extensions = [
     "sphinx.ext.viewcode",
     "sphinx_copybutton",
     "myst_nb",
+    "device_tables",
     "glossary_page",
 ]
 exclude_patterns = ["_build", "_ext", "jupyter_execute"]
