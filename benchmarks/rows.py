@@ -101,7 +101,7 @@ def _version(distribution: str) -> str:
     try:
         return importlib.metadata.version(distribution)
     except importlib.metadata.PackageNotFoundError:
-        return "none"
+        return os.environ.get("FA_NUMBA_COMMIT", "none")
 
 
 def _cpu_name() -> str:
@@ -116,7 +116,10 @@ def _cpu_name() -> str:
 
 
 def _commit() -> str:
-    """Return the short hash of HEAD, with a plus sign if the code differs from it."""
+    """Return the short hash of HEAD, with a plus sign if the code differs from it.
+
+    A copy without its repository is told by ``FA_NUMBA_COMMIT`` what it is a copy of.
+    """
 
     def git(*arguments: str) -> str | None:
         command = ["git", *arguments]
