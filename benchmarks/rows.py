@@ -101,7 +101,7 @@ def _version(distribution: str) -> str:
     try:
         return importlib.metadata.version(distribution)
     except importlib.metadata.PackageNotFoundError:
-        return os.environ.get("FA_NUMBA_COMMIT", "none")
+        return "none"
 
 
 def _cpu_name() -> str:
@@ -130,5 +130,5 @@ def _commit() -> str:
 
     head = git("rev-parse", "--short", "HEAD")
     if head is None:
-        return "none"
+        return os.environ.get("FA_NUMBA_COMMIT", "none")
     return head + ("+" if git("status", "--porcelain", "--", "../fa_numba") else "")
