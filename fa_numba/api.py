@@ -23,6 +23,7 @@ from fa_numba.problem import (
     MAX_NUM_SPLITS,
     AttentionProblem,
     BackwardProblem,
+    as_flag,
     as_int,
     make_problem,
 )
@@ -64,8 +65,9 @@ def _explain_foreign_keywords(function: F) -> F:
 
     @wraps(function)
     def wrapper(*args: Any, **kwargs: Any) -> Any:
-        for name in FOREIGN_KEYWORDS.keys() & kwargs.keys():
-            off, status = FOREIGN_KEYWORDS[name]
+        for name, (off, status) in FOREIGN_KEYWORDS.items():
+            if name not in kwargs:
+                continue
             value = kwargs.pop(name)
             if value is not off and (isinstance(value, np.ndarray) or value != off):
                 raise TypeError(f"{name} was given to {function.__name__}; {status}")
@@ -175,7 +177,7 @@ def flash_attn_func(
         k_descale=k_descale, v_descale=v_descale, num_splits=num_splits, pack_gqa=pack_gqa,
         dtype=dtype, out_dtype=out_dtype, backend=backend,
     )  # fmt: skip
-    return _forward(problem, operands, out, return_lse)
+    return _forward(problem, operands, out, return_lse, validate)
 
 
 @_explain_foreign_keywords
@@ -308,7 +310,7 @@ def flash_attn_varlen_func(
         q_descale=q_descale, k_descale=k_descale, v_descale=v_descale, num_splits=num_splits,
         pack_gqa=pack_gqa, dtype=dtype, out_dtype=out_dtype, backend=backend,
     )  # fmt: skip
-    return _forward(problem, operands, out, return_lse)
+    return _forward(problem, operands, out, return_lse, validate)
 
 
 @_explain_foreign_keywords
@@ -478,7 +480,7 @@ def flash_attn_with_kvcache(
         softcap=softcap, q_descale=q_descale, k_descale=k_descale, v_descale=v_descale,
         pack_gqa=pack_gqa, dtype=dtype, out_dtype=out_dtype, backend=backend,
     )  # fmt: skip
-    return _forward(problem, operands, out, return_lse)
+    return _forward(problem, operands, out, return_lse, validate)
 
 
 def flash_attn_combine(
@@ -601,7 +603,9 @@ def flash_attn_backward(
         q, k, v, softmax_scale=softmax_scale, causal=causal, window_size=window_size,
         sink_token_length=sink_token_length, softcap=softcap, backend=backend,
     )  # fmt: skip
-    return _backward(BackwardProblem(problem, bool(deterministic)), operands, dout, out, lse, dlse)
+    as_flag("validate", validate)
+    backward = BackwardProblem(problem, as_flag("deterministic", deterministic))
+    return _backward(backward, operands, dout, out, lse, dlse)
 
 
 @_explain_foreign_keywords
@@ -659,7 +663,9 @@ def flash_attn_varlen_backward(
         seqused_k=seqused_k, softmax_scale=softmax_scale, causal=causal, window_size=window_size,
         sink_token_length=sink_token_length, softcap=softcap, backend=backend,
     )  # fmt: skip
-    return _backward(BackwardProblem(problem, bool(deterministic)), operands, dout, out, lse, dlse)
+    as_flag("validate", validate)
+    backward = BackwardProblem(problem, as_flag("deterministic", deterministic))
+    return _backward(backward, operands, dout, out, lse, dlse)
 
 
 def quantize(
@@ -723,7 +729,7 @@ def quantize(
         granularity=granularity,
         nheads_k=heads,
         block=as_int("block", block, low=1),
-        rotate=bool(rotate),
+        rotate=as_flag("rotate", rotate),
         seed=as_int("seed", seed, low=0),
     )
 
@@ -827,10 +833,16 @@ def _unpack(name: str, packed: Any, ndim: int, count: int) -> list[Array]:
 
 
 def _forward(
-    problem: AttentionProblem, operands: Operands, out: Array | None, return_lse: bool
+    problem: AttentionProblem,
+    operands: Operands,
+    out: Array | None,
+    return_lse: bool,
+    validate: bool,
 ) -> Result:
     from fa_numba.run_reference import run_forward
 
+    return_lse = as_flag("return_lse", return_lse)
+    as_flag("validate", validate)  # values of host arrays are checked in any case
     plan = make_plan(problem)
     shape = (*operands.q.shape[:-1], problem.headdim_v)
     if out is not None:

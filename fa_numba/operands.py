@@ -26,7 +26,7 @@ from fa_numba.operand_checks import (
     prefix_differences,
     used_lengths,
 )
-from fa_numba.problem import AttentionProblem, as_int, make_problem
+from fa_numba.problem import AttentionProblem, as_flag, as_int, make_problem
 
 __all__ = ["Operands", "describe_dense", "describe_kvcache", "describe_varlen"]
 
@@ -272,6 +272,7 @@ def describe_kvcache(
         **flags,
     )
     cos, sin = check_rotary(rotary_cos, rotary_sin, headdim, has_new=k_new is not None)
+    interleaved = as_flag("rotary_interleaved", rotary_interleaved)
     if cos is not None:
         windowed = problem.window_left >= 0 or problem.window_right >= 0
         rotated_q = lengths_q if windowed else np.minimum(lengths_q, 1)
@@ -286,6 +287,6 @@ def describe_kvcache(
     return problem, Operands(
         q, k_cache, v_cache, cu_seqlens_q=cu_q, block_table=table, k_new=k_new, v_new=v_new,
         cache_seqlens=seqlens, cache_batch_idx=rows, cache_leftpad=leftpad,
-        rotary_cos=cos, rotary_sin=sin, rotary_interleaved=bool(rotary_interleaved),
+        rotary_cos=cos, rotary_sin=sin, rotary_interleaved=interleaved,
         **check_descales(problem, q_descale, k_descale, v_descale),
     )  # fmt: skip

@@ -12,6 +12,8 @@ import operator
 from dataclasses import dataclass
 from typing import Any, Literal
 
+import numpy as np
+
 from fa_numba.arrays import dtype_tag
 from fa_numba.indexing.mask import normalize_window
 
@@ -172,7 +174,7 @@ def make_problem(
     ValueError, TypeError
         One sentence that names the argument, what was got and what is accepted.
     """
-    if backend not in BACKENDS:
+    if not (isinstance(backend, str) and backend in BACKENDS):
         raise ValueError(f"backend is {backend!r}; accepted are {', '.join(map(repr, BACKENDS))}")
     for name, dim in (("headdim", headdim), ("headdim_v", headdim_v)):
         if not 1 <= dim <= MAX_HEADDIM:
@@ -192,7 +194,7 @@ def make_problem(
     if not (math.isfinite(cap) and cap >= 0.0):
         raise ValueError(f"softcap is {cap}; accepted is a finite value >= 0, where 0 means none")
     left, right = _window(window_size)
-    left, right = normalize_window(bool(causal), left, right, seqlen_q, seqlen_k)
+    left, right = normalize_window(as_flag("causal", causal), left, right, seqlen_q, seqlen_k)
     sink = as_int("sink_token_length", sink_token_length, low=0)
     return AttentionProblem(
         layout=layout,
@@ -212,7 +214,7 @@ def make_problem(
         sink_token_length=min(sink, max(seqlen_q, seqlen_k)),
         softcap=cap,
         num_splits=as_int("num_splits", num_splits, low=0, high=MAX_NUM_SPLITS),
-        pack_gqa=None if pack_gqa is None else bool(pack_gqa),
+        pack_gqa=None if pack_gqa is None else as_flag("pack_gqa", pack_gqa),
         page_size=page_size,
         backend=backend,
     )
@@ -229,6 +231,8 @@ def as_int(name: str, value: Any, *, low: int | None = None, high: int | None = 
         Out of range.
     """
     try:
+        if isinstance(value, bool):  # an index to Python, and here another argument's value
+            raise TypeError
         number = operator.index(value)
     except TypeError:
         raise TypeError(f"{name} is {value!r}; accepted is an integer") from None
@@ -239,17 +243,47 @@ def as_int(name: str, value: Any, *, low: int | None = None, high: int | None = 
 
 
 def as_float(name: str, value: Any) -> float:
-    """Accept a real number.
+    """Accept a real number (Python's, NumPy's or ml_dtypes'; no bool, no text).
 
     Raises
     ------
     TypeError
         Not a real number.
+    ValueError
+        An integer too large for a float.
     """
     try:
+        # float() would also read text, and an array of one element.
+        if isinstance(value, bool | np.bool_ | str | bytes) or np.ndim(value):
+            raise TypeError
         return float(value)
     except (TypeError, ValueError):
         raise TypeError(f"{name} is {value!r}; accepted is a number") from None
+    except OverflowError:
+        raise ValueError(
+            f"{name} is an integer beyond 1e308; accepted is a finite number"
+        ) from None
+
+
+def as_flag(name: str, value: Any) -> bool:
+    """Accept True or False (Python's or NumPy's, or 1 or 0), and nothing that merely has a truth.
+
+    Raises
+    ------
+    TypeError
+        Not a flag: "no", NaN and an array of several elements would all pass for something else.
+    """
+    if isinstance(value, np.bool_):
+        return bool(value)
+    try:
+        number = operator.index(value)
+    except TypeError:
+        number = -1
+    if number not in (0, 1):
+        is_array = isinstance(value, np.ndarray)
+        got = f"an array of shape {value.shape}" if is_array else repr(value)
+        raise TypeError(f"{name} is {got}; accepted is True or False")
+    return bool(number)
 
 
 def _window(window_size: Any) -> tuple[int, int]:

@@ -131,6 +131,36 @@ CASES = {
     "sink negative": (dense(sink_token_length=-1), ValueError, "sink_token_length is -1"),
     "num_splits negative": (dense(num_splits=-1), ValueError, "num_splits is -1"),
     "num_splits 257": (dense(num_splits=257), ValueError, "accepted is an integer from 0 to 256"),
+    "softcap digits": (dense(softcap="3"), TypeError, "softcap is '3'; accepted is a number"),
+    "softcap of a list": (dense(softcap=np.array([3.0])), TypeError, "softcap is array([3.])"),
+    "softcap huge": (dense(softcap=10**400), ValueError, "softcap is an integer beyond 1e308"),
+    "scale a bool": (dense(softmax_scale=True), TypeError, "softmax_scale is True; accepted is a"),
+    "window of bools": (dense(window_size=(True, 0)), TypeError, "window_size[0] is True"),
+    "sink a bool": (dense(sink_token_length=True), TypeError, "sink_token_length is True"),
+    "causal a word": (dense(causal="no"), TypeError, "causal is 'no'; accepted is True or False"),
+    "causal nan": (dense(causal=float("nan")), TypeError, "causal is nan"),
+    "causal None": (dense(causal=None), TypeError, "causal is None"),
+    "causal by sequence": (
+        dense(causal=np.array([True, False])),
+        TypeError,
+        "causal is an array of shape (2,); accepted is True or False",
+    ),
+    "pack_gqa a number": (dense(pack_gqa=2), TypeError, "pack_gqa is 2"),
+    "return_lse a word": (dense(return_lse="yes"), TypeError, "return_lse is 'yes'"),
+    "validate a word": (varlen(validate="yes"), TypeError, "validate is 'yes'"),
+    "deterministic a word": (backward(deterministic="yes"), TypeError, "deterministic is 'yes'"),
+    "backward: validate": (backward(validate=None), TypeError, "validate is None"),
+    "rotary_interleaved a word": (
+        kvcache(rotary_interleaved="halves"),
+        TypeError,
+        "rotary_interleaved is 'halves'",
+    ),
+    "backend an array": (dense(backend=np.array(["auto", "sm80"])), ValueError, "backend is array"),
+    "rotate a word": (
+        lambda: fa.quantize(zeros(*Q), rotate="yes"),
+        TypeError,
+        "rotate is 'yes'",
+    ),
     "num_splits float": (dense(num_splits=2.0), TypeError, "num_splits is 2.0"),
     "backend unknown": (dense(backend="cuda"), ValueError, "backend is 'cuda'; accepted are"),
     "backend of kernels": (dense(backend="sm80"), ValueError, "NumPy arrays run with backend="),
@@ -507,7 +537,21 @@ def test_nothing_is_written_when_a_call_is_refused():
         )()  # fmt: skip
     with pytest.raises(ValueError, match="softcap"):
         kvcache(k_cache=cache, k=np.ones((2, 3, 2, 8), np.float32), softcap=-1.0)()
+    with pytest.raises(TypeError, match="return_lse"):
+        kvcache(
+            k_cache=cache, k=np.ones((2, 3, 2, 8), np.float32), return_lse=np.array([True, True])
+        )()
     assert not cache.any()
+
+
+def test_numbers_and_flags_of_numpy_are_accepted():
+    plain = dense(causal=True, softcap=3.0, softmax_scale=0.5, window_size=(3, 0), num_splits=2)()
+    same = dense(
+        causal=np.bool_(True), softcap=np.float16(3), softmax_scale=np.array(0.5),
+        window_size=np.array([3, 0], np.uint8), num_splits=np.array(2), pack_gqa=1,
+        return_lse=np.False_,
+    )()  # fmt: skip
+    np.testing.assert_array_equal(same, plain)
 
 
 def test_page_numbers_of_dead_keys_may_be_anything():
