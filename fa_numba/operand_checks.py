@@ -186,12 +186,15 @@ def cache_lengths(
         seqlens = as_index_array("cache_seqlens", cache_seqlens, (batch,), "(batch,)")
         seqlens = seqlens.astype(np.int64)
     else:
-        seqlens = np.full(batch, as_int("cache_seqlens", cache_seqlens), np.int64)
+        # Bounded before it meets int64, where a huge one would wrap.
+        length = min(as_int("cache_seqlens", cache_seqlens, low=0), seqlen_cache + 1)
+        seqlens = np.full(batch, length, np.int64)
     if (seqlens < 0).any():
         raise ValueError(f"cache_seqlens is {cache_seqlens}; accepted are values >= 0")
     if (seqlens + seqlen_new > seqlen_cache).any():
+        got = cache_seqlens if np.ndim(cache_seqlens) == 0 else f"up to {seqlens.max()}"
         raise ValueError(
-            f"cache_seqlens is up to {seqlens.max()} and {seqlen_new} tokens are appended; "
+            f"cache_seqlens is {got} and {seqlen_new} tokens are appended; "
             f"the cache holds {seqlen_cache} a sequence"
         )
     return seqlens

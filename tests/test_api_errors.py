@@ -302,6 +302,16 @@ CASES = {
     ),
     "cache_seqlens float": (kvcache(cache_seqlens=1.0), TypeError, "cache_seqlens is 1.0"),
     "cache overflow": (kvcache(cache_seqlens=i32(14, 0)), ValueError, "the cache holds 16"),
+    "cache overflow by an int": (
+        kvcache(cache_seqlens=2**63 - 1),
+        ValueError,
+        "cache_seqlens is 9223372036854775807 and 3 tokens are appended; the cache holds 16",
+    ),
+    "cache overflow by a huge int": (
+        kvcache(cache_seqlens=2**70, k=None, v=None),
+        ValueError,
+        "cache_seqlens is 1180591620717411303424 and 0 tokens",
+    ),
     "batch of new k": (
         kvcache(k=zeros(1, 3, 2, 8), v=zeros(1, 3, 2, 8)),
         ValueError,
