@@ -14,6 +14,7 @@ import numpy as np
 from fa_numba.arrays import (
     as_array,
     check_same_device,
+    check_writable,
     dtype_tag,
     numpy_dtype,
 )
@@ -850,8 +851,7 @@ def _forward(
         out = as_array("out", out, len(shape), "as the result", problem.out_dtype)
         if out.shape != shape:
             raise ValueError(f"out has shape {out.shape}; accepted is {shape}")
-        if not out.flags.writeable:
-            raise ValueError("out is read-only; accepted is an array that can be written")
+        check_writable("out", out)
     result, lse = run_forward(problem, plan, operands)
     if out is not None:
         out[...] = result

@@ -11,7 +11,15 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 
-__all__ = ["DTYPES", "as_array", "as_index_array", "check_same_device", "dtype_tag", "numpy_dtype"]
+__all__ = [
+    "DTYPES",
+    "as_array",
+    "as_index_array",
+    "check_same_device",
+    "check_writable",
+    "dtype_tag",
+    "numpy_dtype",
+]
 
 DTYPES: Mapping[str, np.dtype[Any]] = {
     "float64": np.dtype(np.float64),
@@ -114,6 +122,7 @@ def as_array(
                 "has no GPU kernel family yet: pass NumPy arrays, which backend='reference' serves"
             )
         raise TypeError(f"{name} is {_describe_type(x)}; accepted is a NumPy array {axes}")
+    _refuse_masked(name, x)
     if dtype == "float8_e4m3fn" and x.dtype == np.uint8:
         x = x.view(DTYPES["float8_e4m3fn"])
     if x.dtype not in _TAGS:
@@ -144,6 +153,7 @@ def as_index_array(
     """
     if not isinstance(x, np.ndarray):
         raise TypeError(f"{name} is {_describe_type(x)}; accepted is an int32 array {axes}")
+    _refuse_masked(name, x)
     if x.dtype != np.int32:
         raise TypeError(f"{name} has dtype {x.dtype}; accepted is int32 {axes}")
     if x.ndim != len(shape) or any(
@@ -161,6 +171,31 @@ def check_shapes_equal(names: Sequence[str], shapes: Sequence[tuple[int, ...]], 
             raise ValueError(
                 f"{name} has shape {shape} and {names[0]} has shape {shapes[0]}; {what}"
             )
+
+
+def check_writable(name: str, x: np.ndarray[Any, Any]) -> None:
+    """Refuse an array that cannot hold a result: read-only, or rows that share memory.
+
+    Raises
+    ------
+    ValueError
+        Naming the argument.
+    """
+    if not x.flags.writeable:
+        raise ValueError(f"{name} is read-only; accepted is an array that can be written")
+    if x.size and any(n > 1 and stride == 0 for n, stride in zip(x.shape, x.strides, strict=True)):
+        raise ValueError(
+            f"{name} has strides {x.strides} for shape {x.shape}, so some of its elements are one; "
+            "accepted is an array in which each has its own memory, such as a copy"
+        )
+
+
+def _refuse_masked(name: str, x: np.ndarray[Any, Any]) -> None:
+    if isinstance(x, np.ma.MaskedArray):
+        raise TypeError(
+            f"{name} is a masked array, and its mask would be ignored; accepted are plain arrays: "
+            "pass its .data, and say which keys count with the mask flags or with lengths"
+        )
 
 
 def _describe_type(x: Any) -> str:

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from fa_numba.arrays import as_index_array, check_same_device, dtype_tag
+from fa_numba.arrays import as_index_array, check_same_device, check_writable, dtype_tag
 from fa_numba.operand_checks import (
     cache_lengths,
     check_append_pages,
@@ -247,8 +247,8 @@ def describe_kvcache(
             f"cache_batch_idx is {rows}; a row may be named once only where k and v are appended"
         )
     for name, cache in (("k_cache", k_cache), ("v_cache", v_cache)):
-        if k_new is not None and not cache.flags.writeable:
-            raise ValueError(f"{name} is read-only; k and v are written into it in place")
+        if k_new is not None:
+            check_writable(name, cache)
     seqlen_new = 0 if k_new is None else k_new.shape[1]
     seqlens = cache_lengths(cache_seqlens, batch, seqlen_cache, seqlen_new, has_new=k is not None)
     lengths_k = seqlens + seqlen_new - (0 if leftpad is None else leftpad)

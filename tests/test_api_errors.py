@@ -63,6 +63,12 @@ def backward(**changes):
     return lambda: fa.flash_attn_backward(**args)
 
 
+def shared_rows(batch, *shape):
+    """A writable array whose sequences are all the same memory."""
+    x = zeros(*shape)
+    return np.lib.stride_tricks.as_strided(x, (batch, *shape), (0, *x.strides))
+
+
 class FakeCudaArray:
     """What the checks can see of a GPU array."""
 
@@ -101,6 +107,16 @@ CASES = {
     "dtype that q has not": (dense(dtype="float16"), TypeError, "dtype='float16' was asked for"),
     "dtype unknown": (dense(dtype="float12"), TypeError, "dtype is 'float12'; accepted are"),
     "a list": (lambda: fa.flash_attn_func([1.0], zeros(*K), zeros(*K)), TypeError, "q is a list"),
+    "a masked array": (
+        dense(v=np.ma.masked_array(zeros(*K), mask=True)),
+        TypeError,
+        "v is a masked array, and its mask would be ignored",
+    ),
+    "masked lengths": (
+        varlen(seqused_k=np.ma.masked_array(i32(7, 5), mask=[0, 1])),
+        TypeError,
+        "seqused_k is a masked array",
+    ),
     "None": (lambda: fa.flash_attn_func(None, zeros(*K), zeros(*K)), TypeError, "q is None"),
     "a GPU array": (
         lambda: fa.flash_attn_func(*[FakeCudaArray()] * 3),
@@ -184,6 +200,11 @@ CASES = {
         dense(out=np.broadcast_to(np.float32(0), (2, 5, 4, 8))),
         ValueError,
         "out is read-only",
+    ),
+    "out with shared rows": (
+        dense(out=shared_rows(2, 5, 4, 8)),
+        ValueError,
+        "out has strides (0, 128, 32, 4) for shape (2, 5, 4, 8)",
     ),
     # FP8
     "descale without FP8": (dense(k_descale=zeros(2, 2)), TypeError, "k_descale was given with"),
@@ -333,6 +354,11 @@ CASES = {
         kvcache(k_cache=np.broadcast_to(np.float32(0), (2, 16, 2, 8))),
         ValueError,
         "k_cache is read-only",
+    ),
+    "cache with shared rows": (
+        kvcache(v_cache=shared_rows(2, 16, 2, 8)),
+        ValueError,
+        "v_cache has strides (0, 64, 32, 4)",
     ),
     "cache_batch_idx range": (
         kvcache(cache_batch_idx=i32(0, 2)),
