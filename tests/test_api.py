@@ -291,3 +291,27 @@ def test_check_errors_has_nothing_to_raise_for_numpy_calls(rng):
     q = randn(rng, 1, 3, 1, 8)
     fa.flash_attn_func(q, q, q)
     assert fa.check_errors() is None
+
+
+def test_the_callers_floating_point_settings_do_not_matter(rng):
+    """Exponentials underflow, NaN and infinities pass; neither raises nor warns."""
+    q, k, v, dout = (30 * randn(rng, 2, 6, 2, 8) for _ in range(4))
+    v[0, 3, 0, 0] = np.inf
+
+    def everything():
+        out, lse = fa.flash_attn_func(q, k, v, causal=True, softcap=40.0, return_lse=True)
+        split = fa.flash_attn_func(q, k, v, causal=True, num_splits=2)
+        into = fa.flash_attn_func(q, k, v, out=np.empty_like(out))
+        grads = fa.flash_attn_backward(dout, q, k, v, out, lse, causal=True, softcap=40.0)
+        merged = fa.flash_attn_combine(
+            np.stack([1e9 * dout, dout]), np.stack([lse, lse - 200]), out_dtype="float16"
+        )
+        return out, lse, split, into, *grads, *merged, *fa.quantize(1e-30 * v, rotate=True)
+
+    quiet = everything()
+    with np.errstate(all="raise"):
+        strict = everything()
+    for got, expected in zip(strict, quiet, strict=True):
+        np.testing.assert_array_equal(got, expected)
+    lse = np.full((2, 1, 2, 5), np.inf, np.float32)  # an empty row, as flash-attn 2 spells it
+    assert np.isnan(fa.flash_attn_combine(randn(rng, 2, 1, 5, 2, 8), lse)[0]).all()
