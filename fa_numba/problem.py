@@ -7,7 +7,6 @@ no arrays (those are in :class:`fa_numba.operands.Operands`), so it can be hashe
 from shapes alone.
 """
 
-import math
 import operator
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -21,6 +20,10 @@ __all__ = ["MAX_HEADDIM", "MAX_NUM_SPLITS", "AttentionProblem", "BackwardProblem
 
 MAX_HEADDIM = 256
 MAX_NUM_SPLITS = 256
+
+# Factors become numbers of the compute dtype, and some are multiplied by log2 e: an infinite one
+# would make NaN of a score 0.
+MAX_FACTOR = {"float32": 2.0**127, "float64": 2.0**1023}
 
 BACKENDS = ("auto", "reference", "simt", "sm80", "sm90")
 
@@ -185,14 +188,23 @@ def make_problem(
             "accepted is a number of query heads that is a multiple of the number of KV heads"
         )
     scale = headdim**-0.5 if softmax_scale is None else as_float("softmax_scale", softmax_scale)
-    if not (math.isfinite(scale) and scale >= 0.0):
+    limit = MAX_FACTOR["float64" if dtype == "float64" else "float32"]
+    if not 0.0 <= scale <= limit:
         raise ValueError(
             f"softmax_scale is {scale}; accepted is a finite value >= 0 "
-            "(for a negative one negate q)"
+            f"(for a negative one negate q), at most {limit:.2g} for {dtype}"
         )
     cap = as_float("softcap", softcap)
-    if not (math.isfinite(cap) and cap >= 0.0):
-        raise ValueError(f"softcap is {cap}; accepted is a finite value >= 0, where 0 means none")
+    if not 0.0 <= cap <= limit:
+        raise ValueError(
+            f"softcap is {cap}; accepted is a finite value >= 0, where 0 means none, "
+            f"at most {limit:.2g} for {dtype}"
+        )
+    least = max(scale, 1.0) / limit
+    if 0.0 < cap < least:
+        raise ValueError(
+            f"softcap is {cap}; accepted are 0, which means none, and from {least:.2g} on"
+        )
     left, right = _window(window_size)
     left, right = normalize_window(as_flag("causal", causal), left, right, seqlen_q, seqlen_k)
     sink = as_int("sink_token_length", sink_token_length, low=0)

@@ -144,6 +144,19 @@ CASES = {
     "softcap text": (dense(softcap="x"), TypeError, "softcap is 'x'; accepted is a number"),
     "scale negative": (dense(softmax_scale=-0.1), ValueError, "for a negative one negate q"),
     "scale inf": (dense(softmax_scale=float("inf")), ValueError, "softmax_scale is inf"),
+    "scale nan": (dense(softmax_scale=float("nan")), ValueError, "softmax_scale is nan"),
+    "scale beyond float32": (
+        dense(softmax_scale=1e39),
+        ValueError,
+        "softmax_scale is 1e+39; accepted is a finite value >= 0",
+    ),
+    "softcap beyond float32": (dense(softcap=1e39), ValueError, "at most 1.7e+38 for float32"),
+    "softcap inf": (dense(softcap=float("inf")), ValueError, "softcap is inf"),
+    "softcap tiny": (
+        dense(softcap=1e-42),
+        ValueError,
+        "softcap is 1e-42; accepted are 0, which means none, and from 5.9e-39 on",
+    ),
     "sink negative": (dense(sink_token_length=-1), ValueError, "sink_token_length is -1"),
     "num_splits negative": (dense(num_splits=-1), ValueError, "num_splits is -1"),
     "num_splits 257": (dense(num_splits=257), ValueError, "accepted is an integer from 0 to 256"),
@@ -556,6 +569,23 @@ def test_bad_input_is_refused_by_name(name):
 def test_the_unchanged_calls_are_accepted(call):
     """Every refusal above is due to the one thing that the case changed."""
     assert np.isfinite(call()).all()
+
+
+@pytest.mark.parametrize(
+    ("dtype", "factors"),
+    [
+        (
+            np.float32,
+            [(2.0**127, 0.0), (2.0**127, 1.0), (0.5, 2.0**127), (0.5, 2.0**-127), (0, 2.0**-127)],
+        ),
+        (np.float64, [(1e300, 0.0), (0.5, 1e300), (0.5, 1e-300)]),
+        (HALF, [(1e30, 1e-8)]),
+    ],
+)
+def test_accepted_factors_never_make_nan_of_zero(dtype, factors):
+    for scale, cap in factors:
+        arrays = (zeros(*shape, dtype=dtype) for shape in (Q, K, K))
+        assert np.isfinite(dense(*arrays, softmax_scale=scale, softcap=cap)()).all()
 
 
 def test_foreign_keywords_are_accepted_where_they_are_off():
