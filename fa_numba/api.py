@@ -717,6 +717,8 @@ def quantize(
     from fa_numba.reference.quant import quantize as quantize_reference
 
     x = as_array("x", x, 4, "(batch, seqlen, heads, headdim)")
+    if x.shape[3] == 0:
+        raise ValueError(f"x has shape {x.shape}; accepted is a headdim of at least 1")
     if granularity not in ("tensor", "head", "block"):
         raise ValueError(
             f"granularity is {granularity!r}; accepted are 'tensor', 'head' and 'block'"
@@ -737,6 +739,7 @@ def quantize(
         )
 
 
+@_explain_foreign_keywords
 def explain(
     q_shape: tuple[int, ...],
     k_shape: tuple[int, ...],
@@ -795,7 +798,12 @@ def explain(
         )
     shapes = []
     for name, shape in (("q_shape", q_shape), ("k_shape", k_shape)):
-        if len(tuple(shape)) != 4:
+        if not isinstance(shape, tuple | list):
+            raise TypeError(
+                f"{name} is a {type(shape).__name__}; accepted is a shape, "
+                "(batch, seqlen, heads, headdim)"
+            )
+        if len(shape) != 4:
             raise ValueError(f"{name} is {shape}; accepted is (batch, seqlen, heads, headdim)")
         shapes.append([as_int(name, n, low=0) for n in shape])
     (batch, seqlen_q, nheads, headdim), (batch_k, seqlen_k, nheads_k, headdim_k) = shapes
@@ -850,7 +858,7 @@ def _forward(
     shape = (*operands.q.shape[:-1], problem.headdim_v)
     if out is not None:
         check_same_device(q=operands.q, out=out)
-        out = as_array("out", out, len(shape), "as the result", problem.out_dtype)
+        out = as_array("out", out, len(shape), "the result's axes", problem.out_dtype)
         if out.shape != shape:
             raise ValueError(f"out has shape {out.shape}; accepted is {shape}")
         check_writable("out", out)
@@ -887,7 +895,7 @@ def _backward(
     if dlse is not None:
         forwards["dlse"] = (dlse, lse_shape, forward.lse_dtype)
     for name, (x, wanted, tag) in forwards.items():
-        x = as_array(name, x, len(wanted), "as the forward gives it", tag)
+        x = as_array(name, x, len(wanted), "as the forward gives them", tag)
         if x.shape != wanted:
             raise ValueError(f"{name} has shape {x.shape}; accepted is {wanted}")
     with np.errstate(all="ignore"):

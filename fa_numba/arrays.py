@@ -49,7 +49,8 @@ def dtype_tag(dtype: Any, name: str = "dtype") -> str:
     if isinstance(dtype, str) and dtype in DTYPES:
         return dtype
     try:
-        tag = _TAGS.get(np.dtype(dtype))
+        # NumPy takes None for float64.
+        tag = None if dtype is None else _TAGS.get(np.dtype(dtype))
     except TypeError:
         tag = None
     if tag is None:
@@ -87,7 +88,12 @@ def check_same_device(**arrays: Any) -> None:
 
 
 def as_array(
-    name: str, x: Any, ndim: int | tuple[int, ...], axes: str, dtype: str | None = None
+    name: str,
+    x: Any,
+    ndim: int,
+    axes: str,
+    dtype: str | None = None,
+    why_dtype: str = "",
 ) -> np.ndarray[Any, Any]:
     """Accept ``x`` as a floating-point operand, or say what is wrong with it.
 
@@ -98,10 +104,12 @@ def as_array(
     x
         A NumPy array of a dtype in :data:`DTYPES`, any strides.
     ndim, axes
-        The accepted rank (or ranks), and how the axes are called.
+        The accepted rank, and how the axes are called.
     dtype
         ``"float8_e4m3fn"`` to read a uint8 array as FP8 codes; otherwise the dtype that ``x``
         must have, if given.
+    why_dtype
+        Why it must, to end the message.
 
     Returns
     -------
@@ -129,12 +137,10 @@ def as_array(
         hint = "; pass dtype='float8_e4m3fn' to read uint8 as FP8" if x.dtype == np.uint8 else ""
         raise TypeError(f"{name} has dtype {x.dtype}; accepted are {', '.join(DTYPES)}{hint}")
     if dtype is not None and _TAGS[x.dtype] != dtype:
-        raise TypeError(f"{name} has dtype {x.dtype}; dtype={dtype!r} was asked for")
-    ranks = (ndim,) if isinstance(ndim, int) else ndim
-    if x.ndim not in ranks:
+        raise TypeError(f"{name} has dtype {x.dtype}; accepted is {dtype}{why_dtype}")
+    if x.ndim != ndim:
         raise ValueError(
-            f"{name} has {x.ndim} dimensions, shape {x.shape}; accepted is {axes} "
-            f"with {' or '.join(map(str, ranks))}"
+            f"{name} has {x.ndim} dimensions, shape {x.shape}; accepted are {ndim}: {axes}"
         )
     return x
 

@@ -31,14 +31,20 @@ def check_operands(
     q_ndim: int,
     k_ndim: int,
     names: tuple[str, str, str] = ("q", "k", "v"),
+    paged: bool = False,
 ) -> tuple[Array, Array, Array]:
     """Accept q, k and v: arrays of one dtype, on one device, of the ranks that the layout has."""
     check_same_device(**dict(zip(names, (q, k, v), strict=True)))
     tag = None if dtype is None else dtype_tag(dtype)
-    heads = {4: "(batch, seqlen, heads, headdim)", 3: "(total, heads, headdim)"}
+    forms = {4: "(batch, seqlen, heads, headdim)", 3: "(total, heads, headdim)"}
+    q_form, k_form = forms[q_ndim], forms[k_ndim]
+    if paged:
+        k_form = "pages (num_blocks, page_size, heads, headdim), as block_table was given"
+    why = "" if tag is None else f", as dtype={dtype!r} says"
     arrays = [
-        as_array(name, x, ndim, heads[ndim], tag)
-        for name, x, ndim in zip(names, (q, k, v), (q_ndim, k_ndim, k_ndim), strict=True)
+        as_array(names[0], q, q_ndim, q_form, tag, why),
+        as_array(names[1], k, k_ndim, k_form, tag, why),
+        as_array(names[2], v, k_ndim, k_form, tag, why),
     ]
     for name, x in zip(names[1:], arrays[1:], strict=True):
         if x.dtype != arrays[0].dtype:

@@ -132,7 +132,7 @@ def describe_varlen(
         seqused_k=seqused_k, block_table=block_table,
     )  # fmt: skip
     paged = block_table is not None
-    q, k, v = check_operands(q, k, v, dtype, q_ndim=3, k_ndim=4 if paged else 3)
+    q, k, v = check_operands(q, k, v, dtype, q_ndim=3, k_ndim=4 if paged else 3, paged=paged)
     total_q, nheads, headdim = q.shape
     check_kv(k, v, headdim)
     max_q = as_int("max_seqlen_q", max_seqlen_q, low=0)
@@ -220,7 +220,7 @@ def describe_kvcache(
     packed = cu_seqlens_q is not None
     q, k_cache, v_cache = check_operands(
         q, k_cache, v_cache, dtype, q_ndim=3 if packed else 4, k_ndim=4,
-        names=("q", "k_cache", "v_cache"),
+        names=("q", "k_cache", "v_cache"), paged=block_table is not None,
     )  # fmt: skip
     nheads, headdim = q.shape[-2:]
     check_kv(k_cache, v_cache, headdim, names=("k_cache", "v_cache"))

@@ -93,6 +93,16 @@ CASES = {
         "k has batch 3 and q has batch 2",
     ),
     "rank of q": (dense(q=(5, 4, 8)), ValueError, "q has 3 dimensions, shape (5, 4, 8)"),
+    "rank of packed k": (
+        varlen(k=zeros(1, 12, 2, 8)),
+        ValueError,
+        "k has 4 dimensions, shape (1, 12, 2, 8); accepted are 3: (total, heads, headdim)",
+    ),
+    "pages that are rows": (
+        paged_varlen(k=zeros(12, 2, 8)),
+        ValueError,
+        "accepted are 4: pages (num_blocks, page_size, heads, headdim), as block_table was given",
+    ),
     "rank of packed q": (varlen(q=zeros(1, 9, 4, 8)), ValueError, "q has 4 dimensions"),
     "headdim 257": (
         dense((1, 1, 1, 257), (1, 1, 1, 257), (1, 1, 1, 8)),
@@ -104,7 +114,11 @@ CASES = {
     "mixed dtypes": (dense(k=zeros(*K, dtype=HALF)), TypeError, "k has dtype float16 and q has"),
     "integer dtype": (dense(q=zeros(*Q, dtype=np.int32)), TypeError, "q has dtype int32"),
     "uint8 without dtype": (dense(q=zeros(*Q, dtype=np.uint8)), TypeError, "pass dtype='float8"),
-    "dtype that q has not": (dense(dtype="float16"), TypeError, "dtype='float16' was asked for"),
+    "dtype that q has not": (
+        dense(dtype="float16"),
+        TypeError,
+        "accepted is float16, as dtype='float16'",
+    ),
     "dtype unknown": (dense(dtype="float12"), TypeError, "dtype is 'float12'; accepted are"),
     "a list": (lambda: fa.flash_attn_func([1.0], zeros(*K), zeros(*K)), TypeError, "q is a list"),
     "a masked array": (
@@ -488,7 +502,7 @@ CASES = {
     "backward: dout dtype": (
         backward(dout=zeros(2, 5, 4, 8, dtype=HALF)),
         TypeError,
-        "dout has dtype float16",
+        "dout has dtype float16; accepted is float32",
     ),
     "backward: lse": (
         backward(lse=zeros(2, 5, 4)),
@@ -513,6 +527,23 @@ CASES = {
         lambda: fa.explain((1, 2, 3), K, "float32"),
         ValueError,
         "q_shape is (1, 2, 3)",
+    ),
+    "explain an array": (
+        lambda: fa.explain(zeros(*Q), K, "float32"),
+        TypeError,
+        "q_shape is a ndarray; accepted is a shape",
+    ),
+    "explain a number": (lambda: fa.explain(Q, 7, "float32"), TypeError, "k_shape is a int"),
+    "explain dropout": (
+        lambda: fa.explain(Q, K, "float32", dropout_p=0.1),
+        TypeError,
+        "dropout_p was given to explain; dropout is not implemented",
+    ),
+    "explain no dtype": (lambda: fa.explain(Q, K, None), TypeError, "dtype is None; accepted are"),
+    "quantize nothing": (
+        lambda: fa.quantize(zeros(2, 5, 4, 0), rotate=True),
+        ValueError,
+        "x has shape (2, 5, 4, 0); accepted is a headdim",
     ),
     "explain batch": (
         lambda: fa.explain((1, 5, 4, 8), K, "float32"),
