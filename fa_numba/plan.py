@@ -194,7 +194,7 @@ def explain_problem(problem: AttentionProblem) -> Explanation:
         The report.
     """
     from fa_numba.models.cost import attention_flops
-    from fa_numba.models.hbm import attention_hbm_bytes
+    from fa_numba.models.hbm import attention_hbm_traffic
 
     plan = make_plan(problem)
     packed = problem.qhead_per_khead if plan.pack_gqa else 1
@@ -204,6 +204,19 @@ def explain_problem(problem: AttentionProblem) -> Explanation:
     n_blocks = [get_n_block_min_max(m, *geometry, packed, 0, 1) for m in m_blocks]
     unmasked = [get_unmasked_n_block_min_max(m, *geometry, packed, 0, 1) for m in m_blocks]
     visited = sum(map(n_block_count, n_blocks))
+    traffic = attention_hbm_traffic(
+        problem.batch,
+        problem.nheads,
+        problem.nheads_k,
+        problem.seqlen_q,
+        problem.seqlen_k,
+        problem.headdim,
+        problem.headdim_v,
+        bytes_per_element=numpy_dtype(problem.dtype).itemsize,
+    )
+    # The model knows one size for all operands; the output of FP8 inputs is wider than they are.
+    out_elements = problem.batch * problem.seqlen_q * problem.nheads * problem.headdim_v
+    out_bytes = out_elements * numpy_dtype(problem.out_dtype).itemsize
     return Explanation(
         problem=problem,
         plan=plan,
@@ -222,19 +235,7 @@ def explain_problem(problem: AttentionProblem) -> Explanation:
             window_right=problem.window_right,
             sink_token_length=problem.sink_token_length,
         ),
-        hbm_bytes=attention_hbm_bytes(
-            problem.batch,
-            problem.nheads,
-            problem.nheads_k,
-            problem.seqlen_q,
-            problem.seqlen_k,
-            problem.headdim,
-            problem.headdim_v,
-            bytes_per_element=numpy_dtype(problem.dtype).itemsize,
-            window_left=problem.window_left,
-            window_right=problem.window_right,
-            sink_token_length=problem.sink_token_length,
-        ),
+        hbm_bytes=traffic.total - traffic.writes["out"] + out_bytes,
     )
 
 

@@ -45,10 +45,23 @@ def test_tiles_and_flops_are_those_of_the_mask(q_shape, k_shape, flags):
     assert report.tiles_masked == report.tiles_visited - len(full)
 
 
-def test_bytes_are_each_operand_once():
-    report = fa.explain((2, 30, 4, 16), (2, 50, 2, 16), "float16", headdim_v=8)
-    elements = 2 * 30 * 4 * 16 + 2 * 50 * 2 * 16 + 2 * 50 * 2 * 8 + 2 * 30 * 4 * 8
-    assert report.hbm_bytes == 2 * elements + 4 * 2 * 4 * 30
+@pytest.mark.parametrize(
+    ("dtype", "out_dtype", "size", "out_size", "lse_size"),
+    [
+        ("float16", None, 2, 2, 4),
+        ("float64", None, 8, 8, 8),
+        ("float8_e4m3fn", None, 1, 2, 4),
+        ("float8_e4m3fn", "float32", 1, 4, 4),
+    ],
+)
+@pytest.mark.parametrize("flags", [{}, {"causal": True}, {"window_size": (3, 0)}])
+def test_bytes_are_each_operand_once(dtype, out_dtype, size, out_size, lse_size, flags):
+    report = fa.explain(
+        (2, 30, 4, 16), (2, 50, 2, 16), dtype, headdim_v=8, out_dtype=out_dtype, **flags
+    )
+    operands = 2 * 30 * 4 * 16 + 2 * 50 * 2 * 16 + 2 * 50 * 2 * 8
+    out, lse = 2 * 30 * 4 * 8, 2 * 4 * 30
+    assert report.hbm_bytes == size * operands + out_size * out + lse_size * lse
 
 
 def test_the_table_says_what_was_chosen():
