@@ -266,7 +266,7 @@ check("02_merge", merge)
 # The output is a sum over keys as well, Σ pⱼ vⱼ, so it gets the same correction as ℓ. That is
 # the whole loop of FlashAttention, for one tile of queries:
 #
-# > for each tile of keys: S = QKᵀ · scale · mask;
+# > for each tile of keys: S = QKᵀ · scale, and −∞ where the mask forbids;
 # > m′ = max(m, rowmax S);   α = exp(m − m′);   P = exp(S − m′);
 # > ℓ = α ℓ + rowsum P;   O = α O + P V;   m = m′
 # >
@@ -558,8 +558,8 @@ with tempfile.TemporaryDirectory() as folder:
 #
 # ## What next
 #
-# Notebook 03 (planned) turns this loop into the forward pass with all its masks: causal,
-# window, sinks, odd lengths, and which tiles need none of it. The [syllabus](README.md) lists
+# Notebook 03 (planned) looks at the tiles themselves, and 04 (planned) at the masks: causal,
+# window, sinks, odd lengths, and which tiles need none of them. The [syllabus](README.md) lists
 # the rest.
 #
 # Sources: Milakov and Gimelshein, *Online normalizer calculation for softmax* (arXiv
