@@ -240,16 +240,15 @@ def check_live_pages(
         seqlen_q, seqlen_k = int(lengths_q[b]), int(lengths_k[b])
         if seqlen_q == 0 or seqlen_k == 0:
             continue
-        offset = seqlen_k - seqlen_q
-        first, stop = 0, seqlen_k
+        # Whatever the right bound, the last query sees the last key: only the left one leaves some
+        # keys to nobody.
+        first = 0
         if problem.window_left >= 0:
-            first = max(0, offset - problem.window_left)
-        if problem.window_right >= 0:
-            stop = min(stop, seqlen_q + offset + problem.window_right)
+            first = max(0, seqlen_k - seqlen_q - problem.window_left)
         live = np.zeros(table.shape[1], bool)
-        for start, end in ((0, min(problem.sink_token_length, stop)), (first, stop)):
-            if start < end:
-                live[start // page_size : num_pages(end, page_size)] = True
+        for start, stop in ((0, min(problem.sink_token_length, seqlen_k)), (first, seqlen_k)):
+            if start < stop:
+                live[start // page_size : num_pages(stop, page_size)] = True
         bad = live & ((table[b] < 0) | (table[b] >= num_blocks))
         if bad.any():
             page = int(np.argmax(bad))
