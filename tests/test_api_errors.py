@@ -312,6 +312,17 @@ CASES = {
         ValueError,
         "block_table[0, 1]",
     ),
+    "paged: page of a sink": (
+        paged_varlen(
+            block_table=i32(9, 1, 2, 0).reshape(2, 2),
+            window_size=(0, 0),
+            sink_token_length=1,
+            cu_seqlens_q=i32(0, 1, 2),
+            q=zeros(2, 4, 8),
+        ),
+        ValueError,
+        "block_table[0, 0] is 9; accepted are 0 to 2",
+    ),
     "paged: beyond the table": (
         paged_varlen(seqused_k=None, cu_seqlens_k=i32(0, 9, 12), max_seqlen_k=9),
         ValueError,
@@ -444,6 +455,11 @@ CASES = {
         kvcache(rotary_cos=zeros(16, 5), rotary_sin=zeros(16, 5)),
         ValueError,
         "rotary_dim is 10; accepted are 2 to headdim = 8",
+    ),
+    "rotary_dim 0": (
+        kvcache(rotary_cos=zeros(16, 0), rotary_sin=zeros(16, 0)),
+        ValueError,
+        "rotary_dim is 0; accepted are 2 to headdim = 8",
     ),
     "rotary positions": (
         kvcache(rotary_cos=zeros(6, 4), rotary_sin=zeros(6, 4)),
@@ -639,6 +655,17 @@ def test_nothing_is_written_when_a_call_is_refused():
             k_cache=cache, k=np.ones((2, 3, 2, 8), np.float32), return_lse=np.array([True, True])
         )()
     assert not cache.any()
+
+
+def test_unmasked_queries_need_one_rotary_position():
+    """All rows of an unmasked call stand at cache_seqlens; new tokens reach position 4 here."""
+    q, new, tables = zeros(2, 9, 4, 8), zeros(2, 1, 2, 8), zeros(5, 4)
+    call = {"q": q, "k": new, "v": new, "rotary_cos": tables, "rotary_sin": tables}
+    assert np.isfinite(kvcache(**call)()).all()
+    with pytest.raises(
+        ValueError, match="rotary_cos has 5 positions; the call reaches position 12"
+    ):
+        kvcache(**call, causal=True)()
 
 
 def test_numbers_and_flags_of_numpy_are_accepted():
