@@ -756,7 +756,14 @@ def _cache_contiguous() -> Iterable[CacheCase]:
     yield replace(index, variant="read", seqlen_q=2, causal=True)
     yield replace(index, variant="read_twice", batch_idx=(2, 2, 1), cache_seqlens=(5, 70, 9))
     yield replace(index, variant="append", seqlen_q=2, seqlen_new=2, causal=True)
+    # Sequences of one length may be taken as one batch only where they lie in the cache alike.
+    yield replace(index, variant="one_length", cache_seqlens=17, seqlen_q=2)
+    yield replace(
+        index, variant="one_length_whole_rows", cache_seqlens=17, batch_idx=(2, 0, 1), batch_cache=3
+    )
     pad = replace(base, group="cache_leftpad", leftpad=(0, 5, 64))
+    yield replace(pad, variant="one_end", cache_seqlens=80, seqlen_q=2, causal=True)
+    yield replace(pad, variant="one_start", leftpad=(5, 5, 5), cache_seqlens=(5, 17, 80))
     yield replace(pad, variant="read")
     yield replace(pad, variant="causal", seqlen_q=30, causal=True)
     yield replace(pad, variant="append", seqlen_q=3, seqlen_new=3, causal=True)
@@ -814,6 +821,8 @@ def _cache_rotary() -> Iterable[CacheCase]:
         "full": {},
         "causal": {"causal": True},
         "window": {"window_size": (9, 2)},
+        "left_window": {"window_size": (9, -1)},
+        "right_window": {"window_size": (-1, 2)},
     }
     for layout in ("interleaved", "halves"):
         for rotary_dim in (2, 16, 32):

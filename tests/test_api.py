@@ -88,6 +88,21 @@ def test_fp8_codes_may_come_as_uint8(rng, out_dtype):
     np.testing.assert_array_equal(same, out)
 
 
+def test_small_probabilities_survive_fp8():
+    """e^-7.5 is 0 in E4M3, and is not once the loop has scaled P by 2^8."""
+    e4m3 = ml_dtypes.float8_e4m3fn
+    q, k, v = (np.zeros((1, seqlen, 1, 8), e4m3) for seqlen in (1, 256, 256))
+    q[..., 0], k[:, 1:, :, 0], v[:, 1:] = 1, -7.5, 1
+    assert e4m3(np.exp(-7.5)) == 0
+    for num_splits in (1, 2):
+        out = fa.flash_attn_func(
+            q, k, v, softmax_scale=1.0, out_dtype="float32", num_splits=num_splits
+        )
+        weight = 255 * np.exp(-7.5)
+        # E4M3 is off by at most 1/16 of P.
+        assert (np.abs(out * (1 + weight) - weight) <= weight / 16).all()
+
+
 def test_out_is_written_and_returned(rng):
     q, k, v = (randn(rng, 2, 5, 4, 8) for _ in range(3))
     expected = fa.flash_attn_func(q, k, v)
