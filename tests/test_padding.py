@@ -31,9 +31,10 @@ def test_round_trip(batch, seqlen, seed, density):
 
 
 @pytest.mark.parametrize("dtype", [np.uint8, np.int64, bool])
-def test_masks_of_integers(dtype):
+@pytest.mark.parametrize("real", [1, 2, 255])
+def test_masks_of_integers(dtype, real):
     x = np.arange(6.0).reshape(2, 3)
-    mask = np.array([[1, 0, 1], [0, 1, 0]], dtype)
+    mask = np.array([[real, 0, 1], [0, real, 0]], dtype)
     packed, indices, cu_seqlens, max_seqlen = fa.unpad_input(x, mask)
     np.testing.assert_array_equal(packed, [0, 2, 4])
     np.testing.assert_array_equal(indices, [0, 2, 4])

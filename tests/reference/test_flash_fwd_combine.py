@@ -79,6 +79,12 @@ def test_lone_partial_is_returned_bit_for_bit(dtype):
     got_out, got_lse = flash_fwd_combine(out, lse)
     assert same_bits(got_out, out[0])
     assert same_bits(got_lse, lse[0])
+    # Nor does an empty partial, before it or after it, turn its -0 into 0.
+    empty = np.full_like(out, np.nan), np.full_like(lse, -np.inf)
+    for pair in (((out, lse), empty), (empty, (out, lse))):
+        got_out, got_lse = flash_fwd_combine(*map(np.concatenate, zip(*pair, strict=True)))
+        assert same_bits(got_out, out[0])
+        assert same_bits(got_lse, lse[0])
 
 
 @pytest.mark.parametrize("num_splits", [0, 1, 3])
