@@ -5,6 +5,7 @@ layouts are (batch, seqlen, heads, headdim); masks are aligned at the bottom rig
 logarithm; a query that may attend no key gives out = 0 and lse = -inf; flags are keyword-only.
 """
 
+import inspect
 from collections.abc import Callable
 from functools import wraps
 from typing import Any, Literal, TypeVar, cast
@@ -56,6 +57,11 @@ FOREIGN_KEYWORDS: dict[str, tuple[Any, str]] = {
     "qv": (None, "the absorbed-MLA operand qv is not implemented"),
     "attention_chunk": (0, "chunked attention is not implemented"),
     "s_aux": (None, "learnable sinks are not implemented"),
+    "learnable_sink": (None, "learnable sinks are not implemented"),
+    "page_table": (None, "the one spelling here is block_table"),
+    "deterministic": (False, "a forward always is; the flag belongs to the backward functions"),
+    "sm_margin": (0, "leaving multiprocessors to others is not implemented"),
+    "scheduler_metadata": (None, "a call prepares its own schedule"),
     "return_attn_probs": (False, "the one spelling here is return_lse"),
     "return_softmax_lse": (False, "the one spelling here is return_lse"),
 }
@@ -63,10 +69,12 @@ FOREIGN_KEYWORDS: dict[str, tuple[Any, str]] = {
 
 def _explain_foreign_keywords(function: F) -> F:
     """Accept the other libraries' keywords where they are off; else say where we stand."""
+    own = inspect.signature(function).parameters
+    foreign = {name: rule for name, rule in FOREIGN_KEYWORDS.items() if name not in own}
 
     @wraps(function)
     def wrapper(*args: Any, **kwargs: Any) -> Any:
-        for name, (off, status) in FOREIGN_KEYWORDS.items():
+        for name, (off, status) in foreign.items():
             if name not in kwargs:
                 continue
             value = kwargs.pop(name)
@@ -495,9 +503,9 @@ def flash_attn_combine(
         (num_splits, batch, seqlen_q, nheads, headdim_v) float32 (or float64), each normalised.
     lse_partial
         (num_splits, batch, nheads, seqlen_q) in out_partial's dtype, natural logarithms; -inf marks
-        an empty partial, whose out_partial is never read. FlashAttention-3's layout
-        (num_splits, batch, seqlen_q, nheads) is refused by its shape; where nheads = seqlen_q the
-        two cannot be told apart.
+        an empty partial, whose out_partial is never read, and +inf is refused. FlashAttention-3's
+        layout (num_splits, batch, seqlen_q, nheads) is refused by its shape; where nheads =
+        seqlen_q the two cannot be told apart.
     out_dtype
         float64, float32, float16 or bfloat16; out_partial's dtype if None.
 
@@ -540,6 +548,11 @@ def flash_attn_combine(
         raise ValueError(
             f"lse_partial has shape {lse_partial.shape}; accepted is {lse_axes} = "
             f"{(num_splits, batch, nheads, seqlen_q)}{hint}"
+        )
+    if np.isposinf(lse_partial).any():
+        raise ValueError(
+            "lse_partial holds +inf; accepted is -inf for an empty partial "
+            "(FlashAttention-2 writes +inf: replace it)"
         )
     out_tag = tag if out_dtype is None else dtype_tag(out_dtype, "out_dtype")
     if out_tag == "float8_e4m3fn":

@@ -404,8 +404,8 @@ check("01_causal_pairs", causal_pairs)
 # One cost was left out: the exponentials. There is one for each allowed pair, against 4d FLOPs
 # of matrix products, 512 for head dim 128. That sounds like nothing, until one looks at the
 # chip: an SM has tensor cores for the products, but only 16 exponentials a clock in its MUFU.
-# The tensor cores of an SM have doubled their rate with each generation; the MUFU has not moved
-# (非对称缩放).
+# The tensor cores of an SM have doubled their rate with each generation; from the A100
+# to the B200 the MUFU has stayed (非对称缩放).
 
 # %%
 figure, data = viz.unit_times(
@@ -504,8 +504,8 @@ print(fa_numba.explain((1, 8192, 32, 128), (1, 8192, 8, 128), "bfloat16", causal
 #
 # ## Summary
 #
-# - Attention is 4N²d FLOPs a head; dense attention adds two N × N matrices to memory and moves them
-#   four times.
+# - Attention is 4N²d FLOPs a head; dense attention adds two N × N matrices and moves each to memory
+#   and back.
 # - Work waits for compute, bandwidth or overhead. Intensity against the ridge tells the first
 #   two apart: prefill is compute bound once S and P stay on the chip, decode is bandwidth bound
 #   unless very many query heads share a KV head.

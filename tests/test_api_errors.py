@@ -218,6 +218,15 @@ CASES = {
     "qv": (dense(qv=zeros(*Q)), TypeError, "qv was given"),
     "attention_chunk": (dense(attention_chunk=64), TypeError, "chunked attention"),
     "s_aux": (varlen(s_aux=zeros(4)), TypeError, "s_aux was given to flash_attn_varlen_func"),
+    "page_table": (kvcache(page_table=i32(0)), TypeError, "the one spelling here is block_table"),
+    "deterministic forward": (
+        dense(deterministic=True),
+        TypeError,
+        "deterministic was given to flash_attn_func; a forward always is",
+    ),
+    "learnable_sink": (dense(learnable_sink=zeros(4)), TypeError, "learnable_sink was given to"),
+    "sm_margin": (dense(sm_margin=8), TypeError, "sm_margin was given to flash_attn_func;"),
+    "scheduler_metadata": (kvcache(scheduler_metadata=i32(0)), TypeError, "prepares its own"),
     "return_attn_probs": (dense(return_attn_probs=True), TypeError, "return_lse"),
     "return_softmax_lse": (kvcache(return_softmax_lse=True), TypeError, "return_lse"),
     # out
@@ -507,6 +516,13 @@ CASES = {
         lambda: fa.flash_attn_combine(zeros(2, 1, 3, 4, 8), zeros(2, 1, 4, 3), out_dtype=FP8),
         TypeError,
         "out_dtype is 'float8_e4m3fn'",
+    ),
+    "combine: FlashAttention-2's lse of an empty row": (
+        lambda: fa.flash_attn_combine(
+            zeros(2, 1, 3, 4, 8), np.full((2, 1, 4, 3), np.inf, np.float32)
+        ),
+        ValueError,
+        "lse_partial holds +inf; accepted is -inf for an empty partial",
     ),
     # backward
     "backward of FP8": (

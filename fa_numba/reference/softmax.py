@@ -101,7 +101,7 @@ class OnlineSoftmax:
         if self._max_offset:
             # After the exponential, and so exact: a power of two.
             p *= 2.0**self._max_offset
-        # A product with ones: BLAS adds up rows about three times as fast as np.sum.
+        # A product with ones: BLAS adds up rows faster than np.sum.
         ones = np.ones(p.shape[-1], p.dtype)
         tile_sum = (p.reshape(-1, p.shape[-1]) @ ones).reshape(row_scale.shape)
         self.row_sum = self.row_sum * row_scale + tile_sum
@@ -127,7 +127,7 @@ class OnlineSoftmax:
 def _exp2_in_place(x: NDArray[Any]) -> None:
     """Replace x by 2^x.
 
-    Not by np.exp2: its vector code takes 10 to 100 times as long for numbers whose power is 0 or
+    Not by np.exp2: its vector code takes many times as long for numbers whose power is 0 or
     subnormal, as it is for every masked score (and without AVX-512 there is no vector code at all).
     np.exp is fast for all numbers.
     """
