@@ -274,8 +274,7 @@ def describe_kvcache(
     cos, sin = check_rotary(rotary_cos, rotary_sin, headdim, has_new=k_new is not None)
     interleaved = as_flag("rotary_interleaved", rotary_interleaved)
     if cos is not None:
-        windowed = problem.window_left >= 0 or problem.window_right >= 0
-        rotated_q = lengths_q if windowed else np.minimum(lengths_q, 1)
+        rotated_q = lengths_q if problem.is_masked else np.minimum(lengths_q, 1)
         reach = int((seqlens + np.maximum(rotated_q, seqlen_new)).max(initial=0))
         if cos.shape[0] < reach:
             raise ValueError(

@@ -95,7 +95,7 @@ def make_plan(problem: AttentionProblem) -> Plan:
         tile_m=queries * group,
         tile_n=tile_n,
         scheduler="SingleTile",
-        # One thread runs the tile loop, so splitting the keys could only add work.
+        # Heads and row blocks already occupy the few cores; splitting the keys would only add work.
         num_splits=max(1, problem.num_splits),
         # The loop stacks the heads of a group in one tile, asked for or not: nothing is gained by
         # reading K and V once for each of them.

@@ -105,6 +105,11 @@ class AttentionProblem:
         return self.window_left >= 0 or self.window_right > 0
 
     @property
+    def is_masked(self) -> bool:
+        """Whether a bound, causal or window, hides keys by position."""
+        return self.is_causal or self.is_local
+
+    @property
     def is_fp8(self) -> bool:
         """Whether the operands are FP8 codes."""
         return self.dtype == "float8_e4m3fn"

@@ -242,9 +242,12 @@ def _rotate_queries(problem: AttentionProblem, x: Operands) -> Array:
     assert x.cache_seqlens is not None
     assert x.rotary_cos is not None
     assert x.rotary_sin is not None
-    masked = problem.window_left >= 0 or problem.window_right >= 0
     if x.cu_seqlens_q is None:
-        steps = np.arange(problem.seqlen_q) if masked else np.zeros(problem.seqlen_q, np.int64)
+        steps = (
+            np.arange(problem.seqlen_q)
+            if problem.is_masked
+            else np.zeros(problem.seqlen_q, np.int64)
+        )
         positions = x.cache_seqlens[:, None] + steps
     else:
         lengths = np.diff(x.cu_seqlens_q)
@@ -253,7 +256,7 @@ def _rotate_queries(problem: AttentionProblem, x: Operands) -> Array:
         positions = np.zeros(x.q.shape[0], np.int64)
         steps = np.arange(lengths.sum()) - np.repeat(x.cu_seqlens_q[:-1] - first, lengths)
         positions[first : x.cu_seqlens_q[-1]] = np.repeat(x.cache_seqlens, lengths) + (
-            steps if masked else 0
+            steps if problem.is_masked else 0
         )
     q = x.q if x.q.ndim == 4 else x.q[None]
     positions = positions if x.q.ndim == 4 else positions[None]

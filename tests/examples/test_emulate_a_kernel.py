@@ -68,14 +68,11 @@ def test_the_same_function_compiles(target):
 
 @pytest.mark.gpu
 @pytest.mark.parametrize("shape", SHAPES, ids=str)
-def test_the_same_function_runs_on_the_gpu(shape):
-    cupy = pytest.importorskip("cupy", reason="needs CuPy", exc_type=ImportError)
-    if not cupy.cuda.is_available():
-        pytest.skip("needs an NVIDIA GPU")
+def test_the_same_function_runs_on_the_gpu(cp, shape):
     x = numbers(shape)
-    np.testing.assert_array_equal(transpose_on_gpu(cupy.asarray(x)).get(), x.T)
-    stream = cupy.cuda.Stream(non_blocking=True)
+    np.testing.assert_array_equal(transpose_on_gpu(cp.asarray(x)).get(), x.T)
+    stream = cp.cuda.Stream(non_blocking=True)
     with stream:
-        found = transpose_on_gpu(cupy.asarray(x), stream=stream)
+        found = transpose_on_gpu(cp.asarray(x), stream=stream)
     stream.synchronize()
     np.testing.assert_array_equal(found.get(), x.T)
